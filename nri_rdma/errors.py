@@ -276,8 +276,8 @@ class ApiServerError(NriRdmaError):
 
 
 class ClaimError(NriRdmaError):
-    """A claim that the driver cannot prepare for the kubelet: it has been replaced, or Kubernetes allows no such
-    name."""
+    """A claim that the driver cannot prepare for the kubelet: it has been replaced, its devices are on another node, or
+    Kubernetes allows no such name."""
 
 
 class CdiError(NriRdmaError):

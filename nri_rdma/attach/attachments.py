@@ -97,7 +97,8 @@ class Attachments:
         return sum(1 for attachment in self.all() if attachment.now.namespace is not None)
 
     def is_there(self, pod: Pod) -> bool:
-        """Return whether the pod's network namespace exists. Blocks on the kernel: only for workers."""
+        """Return whether the pod's network namespace exists; True for a pod on the host's network. Blocks on the
+        kernel: only for workers."""
         return self._tasks.is_there(pod)
 
     def watch_end(self, pod: Pod) -> None:

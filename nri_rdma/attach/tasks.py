@@ -58,8 +58,8 @@ class Tasks(Protocol):
         withdraw the devices from the container."""
 
     def is_there(self, pod: Pod) -> bool:
-        """Return whether the pod's namespace can be opened. Raises KernelError if the kernel does not let us find
-        out."""
+        """Return whether the pod's namespace can be opened; True for a pod on the host's network. Raises KernelError if
+        the kernel does not let us find out."""
 
     def watch_end(self, pod: Pod) -> None:
         """Watch the path of the pod's namespace. Never raises."""

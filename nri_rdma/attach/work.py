@@ -100,10 +100,10 @@ class Work:
         return Event.HALF if is_there and not record.part else Event.ABSENT
 
     def is_there(self, pod: Pod) -> bool:
-        """Return whether the pod's namespace can be opened. Raises KernelError if the kernel does not let us find
-        out."""
+        """Return whether the pod's namespace can be opened; True for a pod on the host's network. Raises KernelError if
+        the kernel does not let us find out."""
         with self._spans.span("recover", _names(pod)):
-            return self._ends.can_be_opened(pod.netns_path)
+            return not pod.netns_path or self._ends.can_be_opened(pod.netns_path)
 
     def watch_end(self, pod: Pod) -> None:
         """Watch the path of the pod's namespace. Never raises."""

@@ -52,16 +52,17 @@ def make_claims_door(
     boot, states = read_boot_id(), ClaimStates(engine)
     statuses = StatusWriter(api, states.now, folder)
     states.on_news.append(statuses.news)
+    node = settings.node_name or socket.gethostname().lower()
     preparer = Preparer(
         partial(_get_when_reported, reported, api),
         claims,
+        node=node,
         folder=folder,
         style=lambda: _style(settings, boot),
         statuses=statuses,
         expect=engine.specs.expect,
         spans=spans,
     )
-    node = settings.node_name or socket.gethostname().lower()
     publisher = Publisher(api, node, lambda: claims.advertise() if reported.done() else ())
 
     def publish() -> None:

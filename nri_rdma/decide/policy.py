@@ -446,11 +446,14 @@ def _closed(request: DeviceRequest, why: str) -> PlacementError:
 def _denied(request: DeviceRequest, asker: Asker, rule: Rule | None) -> PlacementError:
     # Kubernetes allows only printable characters in a namespace; a direct client of the runtime may send any.
     namespace = asker.namespace if asker.namespace.isprintable() else ascii(asker.namespace)
-    who = f"pod of namespace {namespace or 'unknown'}"
+    what_asks = "claim" if request.cdi_device else "pod"
+    who = f"{what_asks} of namespace {namespace or 'unknown'}"
     handler = f" with runtime handler {asker.runtime_handler}" if asker.runtime_handler else ""
     if rule is None:
         what = f"no rule lets a {who}{handler} ask pool {request.pool}"
-        hint = "ask for another pool, or the administrator adds a [[rules]] for this pod to the configuration"
+        hint = f"ask for another pool, or the administrator adds a [[rules]] for this {what_asks} to the configuration"
+        if request.cdi_device:
+            hint += ": one without podLabels and runtimeHandlers, because a claim has only a namespace"
     else:
         what = f"{rule} refuses pool {request.pool} to a {who}{handler}"
         hint = "ask for another pool, or the administrator changes that rule"

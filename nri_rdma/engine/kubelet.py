@@ -120,6 +120,7 @@ class KubeletEvidence:
             return KubeletWord(problem=f"{error.what} ({error.code})")
         if allocation is None:
             return KubeletWord(problem="the kubelet does not know this pod", is_unknown_pod=True)
+        allocation = allocation.without(self.shares.guard_resource)  # an admission policy gives it to every container
         if allocation.named:
             self._sandboxes.take(pod.sandbox_id).allocation = allocation
         return KubeletWord(allocation=allocation)

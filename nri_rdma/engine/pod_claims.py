@@ -155,7 +155,7 @@ def _unnamed(pod: Pod, claimed: tuple[str, ...], allocation: PodAllocation | Non
             ErrorCode.NOT_READY,
             "network is not ready: the kubelet has not reported which containers name the pod's claims",
             where=str(pod),
-            hint="nothing to do: the kubelet tries again",
+            hint="nothing to do: the kubelet tries again; if this repeats, see `nri-rdma doctor`",
         )
     named = _named_in(allocation)
     return tuple(name for name in claimed if name not in named)

@@ -91,6 +91,8 @@ class ShareBook:
     ) -> None:
         self.pools = {pool.name: pool for pool in pools if pool.door is PoolDoor.RESOURCE}
         """The pools that pods request by a resource, by name."""
+        self.guard_resource = guard_resource
+        """The resource that a container requests to get the guard (an OCI hook); "" if there is none."""
         self.served = (*self.pools.values(), *([guard_pool(guard_resource)] if guard_resource else []))
         """The pools whose resources the device plugin registers at the kubelet: `pools`, and one for the guard
         resource, which a container requests to get the guard (an OCI hook)."""

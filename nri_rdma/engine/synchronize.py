@@ -163,7 +163,7 @@ class Synchronizer:
         devices, has none, and none of its containers has run."""
         return (
             not any(it.has_run for it in item.containers)
-            and bool(item.pod.netns_path)  # it is missing for stopped sandboxes and pods on the host's network
+            and bool(item.pod.netns_path or item.pod.pid)  # a stopped sandbox has neither
             and asks(item.annotations, self._prefix)
             and not self._attachments.knows(item.pod.sandbox_id)
         )

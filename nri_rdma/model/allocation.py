@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +52,12 @@ class PodAllocation:
     def named(self) -> frozenset[str]:
         """The names of the containers that have any allocated device."""
         return frozenset(item.name for item in self.containers if item.resources or item.claims)
+
+    def without(self, resource: str) -> PodAllocation:
+        """Return the allocation without the devices of this resource."""
+        return PodAllocation(
+            containers=tuple(
+                replace(item, resources=tuple(it for it in item.resources if it.resource != resource))
+                for item in self.containers
+            )
+        )

@@ -30,10 +30,11 @@ class WrittenRequest:
 
     `parameters` are merged from the device class and the claim; `from_claim` come from the claim only. `configs` are
     the indexes of the claim's config entries for this request. `others` is a text that names where else parameters come
-    from: the class, and every config entry except the last; "" if there is nothing to name. `count` is None if it is
-    unknown, or if the request is for all devices. `selectors` are the CEL expressions of class and claim. `together`
-    has a pair for each constraint on the request: the constraint's attribute, and the names of the other requests that
-    the constraint covers.
+    from: the class, and every config entry except the last; "" if there is nothing to name. `is_told`: some parameters
+    come from the class, or from a config entry that names the request; others may be for other requests. `count` is
+    None if it is unknown, or if the request is for all devices. `selectors` are the CEL expressions of class and claim.
+    `together` has a pair for each constraint on the request: the constraint's attribute, and the names of the other
+    requests that the constraint covers.
     """
 
     name: str
@@ -44,13 +45,14 @@ class WrittenRequest:
     from_claim: Parameters
     others: str
     is_admin: bool
+    is_told: bool
     selectors: tuple[str, ...] = ()
     together: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def is_of(self, driver: str) -> bool:
-        """Return whether the request is for devices of the driver: it has parameters for the driver, or a CEL
-        expression of the claim or its class contains the driver's name."""
-        return bool(self.parameters) or any(driver in it for it in self.selectors)
+        """Return whether the request is surely for devices of the driver: it alone has parameters for the driver, or a
+        CEL expression of the claim or its class contains the driver's name."""
+        return self.is_told or any(driver in it for it in self.selectors)
 
 
 def is_claim(document: Mapping[str, Any]) -> bool:
@@ -135,6 +137,7 @@ def requests_in(
             from_claim=merged([it for _, it in own]),
             others=others,
             is_admin=exactly.get("adminAccess") is True,
+            is_told=bool(of_class) or any(devices["config"][index].get("requests") for index, _ in own),
             selectors=(*_selectors(devices_of(classes.get(class_name, {}))), *_selectors(exactly)),
             together=tuple(_together(devices, name)),
         )

@@ -37,7 +37,8 @@ class ClaimOfPod:
     namespace: str
     containers: tuple[str, ...]
     is_named: bool
-    """Whether a container names the claim. If none does, all containers get the claim's devices."""
+    """Whether a container names the claim. If none does, all containers get the claim's devices. Init containers do not
+    count, because the kubelet does not report them; sidecars count."""
     is_known: bool
     """Whether the claim or its template is in the manifest."""
     requests: tuple[ExplainedClaim, ...] = ()
@@ -114,13 +115,14 @@ def _claim_of_pod(
 ) -> ClaimOfPod:
     named = tuple((it.name, own) for it in pod.containers for name, own in it.claim_requests if name == claim.name)
     naming = tuple(dict.fromkeys(name for name, _ in named))
+    is_named = any(it.name in naming and not it.ends_first for it in pod.containers)
     found = objects.get((claim.kind, pod.namespace, claim.object))
     full = f"{pod.namespace}/{claim.object}"
     return ClaimOfPod(
         claim=claim,
         namespace=pod.namespace,
-        containers=naming or tuple(it.name for it in pod.containers),
-        is_named=bool(naming),
+        containers=naming if is_named else tuple(it.name for it in pod.containers),
+        is_named=is_named,
         named=named,
         is_known=found is not None,
         requests=tuple(it for it in claims if it.kind == claim.kind and it.claim == full),
@@ -151,7 +153,8 @@ def claim_sentences(told: ClaimOfPod, facts: Facts) -> Iterator[str]:
     """Yield sentences that explain a pod's claim to the user."""
     claim = told.claim
     whom = f"container{'s' if len(told.containers) > 1 else ''} {listed(map(bounded, told.containers))}"
-    whose = whom if told.is_named else f"every container, because no container names it ({whom})"
+    but = " but an init container, and the kubelet does not report those" if told.named else ""
+    whose = whom if told.is_named else f"every container, because no container names it{but} ({whom})"
     head = f"Claim {bounded(claim.name)} ({claim.kind} {bounded(claim.object)})"
     if not told.is_known:
         yield (

@@ -568,7 +568,8 @@ def _allocation(pod: PodManifest, facts: Facts) -> PodAllocation | None:
 
 
 def _allocated(pod: PodManifest, facts: Facts) -> PodAllocation:
-    """Return what the kubelet would allocate to the pod: resources of device plugins, and claims."""
+    """Return what the kubelet would report of the pod: resources of device plugins, and claims. It does not report init
+    containers that end."""
     return PodAllocation(
         containers=tuple(
             ContainerAllocation(
@@ -580,6 +581,7 @@ def _allocated(pod: PodManifest, facts: Facts) -> PodAllocation:
                 ),
             )
             for container in pod.containers
+            if not container.ends_first
         )
     )
 

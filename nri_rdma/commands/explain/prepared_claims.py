@@ -65,8 +65,8 @@ def explain_claims(documents: Iterable[object], node: Node, policy: Policy) -> t
         _explained(claim, request, pool, classes, node, policy, on_host)
         for claim in every
         if is_claim(claim)
-        for request in requests_in(claim, DRIVER, classes)
-        for pool in _pools_for(request, pools, classes)
+        for request, found in _ours(tuple(requests_in(claim, DRIVER, classes)), pools, classes)
+        for pool in found
     )
 
 
@@ -75,9 +75,20 @@ _POOL_NAMED = re.compile(r"""\.pool\s*==\s*["']([^"']+)["']""")
 writes."""
 
 
-def _pools_for(request: WrittenRequest, pools: Iterable[Pool], classes: Container[str]) -> Iterator[Pool]:
-    """Yield the pools that could serve the request. Yields nothing if neither a selector nor a DeviceClass says that
-    the request is for our devices.
+def _ours(
+    requests: tuple[WrittenRequest, ...], pools: list[Pool], classes: Container[str]
+) -> Iterator[tuple[WrittenRequest, list[Pool]]]:
+    """Yield those of a claim's requests that are for our devices, each with the pools that could serve it. If none of
+    them says so, all with parameters count: those of a config that names no request are for any of them."""
+    named = [_named(it, pools, classes) for it in requests]
+    sure = [it is not None or request.is_of(DRIVER) for it, request in zip(named, requests, strict=True)]
+    for request, found, is_sure in zip(requests, named, sure, strict=True):
+        if is_sure or (request.parameters and not any(sure)):
+            yield request, pools if found is None else found
+
+
+def _named(request: WrittenRequest, pools: list[Pool], classes: Container[str]) -> list[Pool] | None:
+    """Return the pools that the selectors or the class of a request name; None if they name none.
 
     If the DeviceClass is not in the manifest, it is assumed to be made by `nri-rdma claims manifests`, which gives each
     DeviceClass the name of its pool.
@@ -85,10 +96,7 @@ def _pools_for(request: WrittenRequest, pools: Iterable[Pool], classes: Containe
     named = {name for it in request.selectors for name in _POOL_NAMED.findall(it)}
     of_class = {request.device_class} if request.device_class not in classes else set()
     same = [pool for pool in pools if pool.name in (named or of_class)]
-    if same or named:
-        yield from same
-    elif request.is_of(DRIVER):
-        yield from pools
+    return same if same or named else None
 
 
 def _explained(

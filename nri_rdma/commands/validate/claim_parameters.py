@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Container, Iterator, Mapping
-from typing import Any  # Any: a manifest before it is read
+from typing import Any, TypeAlias  # Any: a manifest before it is read
 
 from nri_rdma.cdi.problems import path_text
 from nri_rdma.commands.validate.problem import Problem, steps_of
@@ -28,11 +28,13 @@ from nri_rdma.text.claim_manifest import (
 )
 from nri_rdma.text.nodes import Node, Path, node_of
 from nri_rdma.text.placed_yaml import Placed
-from nri_rdma.text.refusals import each_of, listed, nearest, quoted
+from nri_rdma.text.refusals import each_of, listed, nearest, quoted, refused
 from nri_rdma.text.requests import read_parameters, read_part
 
 MAX_BYTES = 10 * 1024
 """The largest opaque parameters that Kubernetes accepts, in bytes of JSON."""
+Read: TypeAlias = Callable[[Node, str, int | None], DeviceRequest]
+"""Reads parameters for a number of devices (None: unknown); the text is their place in the document."""
 
 
 def why_foreign(document: Mapping[str, Any], driver: str) -> str:
@@ -57,7 +59,8 @@ def claim_problems(
     `classes` are the known DeviceClasses by name; their parameters apply together with those of the claim. `on_host`
     are the claims of pods that use the host's network.
     """
-    requests = tuple(requests_in(document, driver, classes or {}))
+    every = tuple(requests_in(document, driver, classes or {}))
+    requests = tuple(it for it in every if it.is_of(driver)) or every  # a config without requests concerns GPUs, too
     parts = {index for it in requests if it.others for index in it.configs}
     is_wrong = False
     for index, opaque in opaques_of(document):
@@ -68,7 +71,7 @@ def claim_problems(
             if _is_for(opaque, driver):
                 read = read_part if index in parts else read_parameters
                 _refuse_unknown_requests(document, index, path_text(path[:-1]))
-                _check(opaque, path_text((*path, "parameters")), _count(devices_of(document), index), read)
+                _check(opaque, path_text((*path, "parameters")), _counts(devices_of(document), index), read)
         except RequestError as error:
             is_wrong = True
             yield from (_problem(it, path, placed, file) for it in each_of(error))
@@ -135,9 +138,7 @@ def _refuse_unknown_requests(document: Mapping[str, Any], index: int, where: str
             raise RequestError(ErrorCode.MANIFEST_VALUE, what, where=where, hint=hint)
 
 
-def _check(
-    opaque: Mapping[str, Any], where: str, count: int | None, read: Callable[[Node, str, int | None], DeviceRequest]
-) -> None:
+def _check(opaque: Mapping[str, Any], where: str, counts: list[list[int | None]], read: Read) -> None:
     if "parameters" not in opaque:
         hint = "write what the devices shall have, such as {mode: exclusive}, or leave the config out"
         raise RequestError(ErrorCode.MANIFEST_VALUE, "parameters is missing", where=where, hint=hint)
@@ -145,7 +146,26 @@ def _check(
     if len(json.dumps(parameters)) > MAX_BYTES:
         what = f"the parameters are larger than {MAX_BYTES} bytes"
         raise RequestError(ErrorCode.ANNOTATION_SIZE, what, where=where, hint="ask with fewer words")
-    read(node_of(parameters), where, count)
+    errors = []
+    for of_class in counts:
+        try:
+            _read_for(of_class, parameters, where, read)
+        except RequestError as error:
+            errors.append(error)
+    if len(errors) == len(counts):
+        raise errors[0]
+
+
+def _read_for(counts: list[int | None], parameters: object, where: str, read: Read) -> None:
+    """Read the parameters of requests that ask for so many devices each. Raise RequestError if they are wrong."""
+    interface = parameters.get("interface") if isinstance(parameters, dict) and len(counts) > 1 else None
+    for key in ("addresses", "hardwareAddr"):
+        if isinstance(interface, dict) and key in interface:
+            what = f"each of the {len(counts)} requests of this config would have all of it for its own devices"
+            hint = f"write a config for each request (`requests: [NAME]`), with its own {key}"
+            raise refused(f"{where}.interface.{key}", what, hint)
+    known = [count for count in counts if count is not None]
+    read(node_of(parameters), where, max(sum(known), 1) if len(known) == len(counts) else None)
 
 
 def _problem(error: RequestError, path: Path, placed: Placed, file: str) -> Problem:
@@ -157,20 +177,22 @@ def _problem(error: RequestError, path: Path, placed: Placed, file: str) -> Prob
 # How many devices a config is for
 
 
-def _count(devices: Mapping[str, Any], index: int) -> int | None:
-    """Return how many devices the config with this index applies to: the sum over its requests. None if the number is
-    not known, such as for "all". For a DeviceClass, which has no number, return 1."""
+def _counts(devices: Mapping[str, Any], index: int) -> list[list[int | None]]:
+    """Return how many devices each request asks for that the config with this index is for. None: the number is not
+    known, such as for "all". A DeviceClass has no requests; it counts as one device.
+
+    A config that names no requests has a list for each device class of the claim, because each may be of our driver.
+    """
     requests = devices.get("requests")
-    if not isinstance(requests, list):
-        return 1
     named = _written(devices["config"][index].get("requests"))
-    counts = [
-        _count_of(it, [name.partition("/")[2] for name in named if main_request(name) == it.get("name")])
-        for it in requests
-        if isinstance(it, dict) and (not named or it.get("name") in {main_request(name) for name in named})
-    ]
-    known = [count for count in counts if count is not None]
-    return max(sum(known), 1) if len(known) == len(counts) else None
+    by_class: dict[str, list[int | None]] = {}
+    for it in requests if isinstance(requests, list) else ():
+        if isinstance(it, dict) and (not named or it.get("name") in {main_request(name) for name in named}):
+            exactly = it.get("exactly")
+            of_class = str(exactly.get("deviceClassName")) if isinstance(exactly, dict) and not named else ""
+            alternatives = [name.partition("/")[2] for name in named if main_request(name) == it.get("name")]
+            by_class.setdefault(of_class, []).append(_count_of(it, alternatives))
+    return [*by_class.values()] or [[1]]
 
 
 def _count_of(request: Mapping[str, Any], named: list[str]) -> int | None:

@@ -88,14 +88,15 @@ class Preparer:
         get: Callable[[str], Mapping[str, Any]],
         claims: Claims,
         *,
+        node: str,
         folder: Path,
         style: Callable[[], SpecStyle],
         statuses: StatusWriter,
         expect: Callable[[list[str], str], None],
         spans: Recorder,
     ) -> None:
-        """`get` reads an object from the API server. `folder` is the directory of CDI specs. `style` returns the
-        present options of the specs.
+        """`get` reads an object from the API server. `node` is the name of this node, and of the pool of its devices.
+        `folder` is the directory of CDI specs. `style` returns the present options of the specs.
 
         `expect` makes RunPodSandbox wait until the specs of the given CDI devices are read, as they were written for
         the given allocation. The answer to the kubelet does not wait for that, because the pod's sandbox is created
@@ -104,6 +105,7 @@ class Preparer:
         self._statuses = statuses
         self._get = get
         self._claims = claims
+        self._node = node
         self._folder = folder
         self._style = style
         self._expect = expect
@@ -146,6 +148,7 @@ class Preparer:
         if claim.requests and not self._is_prepared(claim):
             # The spec of an earlier allocation would give its devices to a container that is created meanwhile.
             remove_own_spec(self._folder, spec_file(claim.uid))
+            self._refuse_other_node(claim)
             with self._spans.span("admit") as span:
                 admitted = await self._admitted(claim, turn, by)
                 given = span.attributes["rdma.devices"] = ",".join(it.name for one in admitted for it in one.devices)
@@ -194,6 +197,16 @@ class Preparer:
                 why, where, hint = admission.why, admission.where, admission.hint
                 raise PlacementError(ErrorCode.DEVICE_CONFLICT, why, where=where, hint=hint)
             await turn.wait(change, by)
+
+    def _refuse_other_node(self, claim: Claim) -> None:
+        """Raise ClaimError if the claim's devices are on another node, where devices have the same names. The kubelet
+        does not compare nodes, and a pod with `nodeName` was not placed by the scheduler."""
+        for it in claim.requests:
+            if it.pool != self._node:
+                what = f"the claim has devices of node {it.pool}, and the pod is on {self._node}"
+                hint = "delete the pod, and let the scheduler place it: leave nodeName out"
+                where = f"claim {claim.namespace}/{claim.name}, request {it.name}"
+                raise ClaimError(ErrorCode.DEVICE_UNKNOWN, what, where=where, hint=hint)
 
     def _is_prepared(self, claim: Claim) -> bool:
         """Return whether the claim has a CDI spec that was written in this boot for its present allocation."""

@@ -129,6 +129,7 @@ def test_where_the_runtime_does_not_report_its_pods_claims_are_refused_and_no_de
     with running() as server, kubelet_folder() as folder:
         settings = Settings(
             pools=(RAILS,),
+            node_name="node-a",
             kubeconfig=server.kubeconfig(tmp_path),
             kubelet_plugins_dir=folder / "plugins",
             cdi_dirs=(tmp_path / "cdi",),
@@ -164,7 +165,7 @@ def prepare(registrar: Path) -> str:
 def allocated(device: str) -> dict[str, Any]:
     """The claim with a device of the node."""
     (address,) = [it.function for it in load("eight").rdma if it.name == device]
-    result = {"request": "nic", "driver": OURS, "pool": "p", "device": slice_name(DeviceId(str(address)))}
+    result = {"request": "nic", "driver": OURS, "pool": "node-a", "device": slice_name(DeviceId(str(address)))}
     return {
         "metadata": {"namespace": "team", "name": "rails", "uid": "u1", "resourceVersion": "1"},
         "status": {"allocation": {"devices": {"results": [result]}}},

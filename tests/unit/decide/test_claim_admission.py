@@ -85,6 +85,16 @@ def test_what_a_claim_says_needs_the_rights_of_its_namespace_and_what_its_class_
     assert admitted(request(from_claim=exclusive), rules, "trusted").mode is Mode.EXCLUSIVE
 
 
+def test_a_rule_of_labels_or_a_handler_applies_to_no_claim_and_a_refusal_says_so() -> None:
+    for rule in (
+        Rule(name="r", where="w", pod_labels=(("a", ("b",)),)),
+        Rule(name="r", where="w", runtime_handlers=("runc",)),
+    ):
+        told = refusal(request(), policy(rule))
+        assert "no rule lets a claim of namespace team ask pool rails" in told
+        assert "one without podLabels and runtimeHandlers, because a claim has only a namespace" in told
+
+
 def test_a_right_over_the_network_is_the_namespaces_for_a_claim_and_the_administrators_for_a_class() -> None:
     routes = {"routes": [{"destination": "10.9.0.0/16", "gateway": "10.0.0.1"}]}
     of_network = frozenset({InterfaceRight.ROUTES})

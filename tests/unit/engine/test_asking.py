@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nri_rdma.engine.asking import Asked, gather
+from nri_rdma.engine.shares import ShareBook
 from nri_rdma.errors import RequestError
 from nri_rdma.model.allocation import ContainerAllocation, PodAllocation
 from nri_rdma.model.pci import parse_pci_address
@@ -16,6 +17,8 @@ from tests.unit.rigs.engine import ONE, PREFIX, requested
 from tests.unit.rigs.engine_with_kubelet import MOVE, NIC, Node, node, spec, world
 
 __all__ = ["machine", "node", "world"]  # fixtures
+
+GUARD = f"{PREFIX}/guard"
 
 
 def test_one_word_is_for_the_containers_that_the_kubelet_gave_devices(node: Node) -> None:
@@ -35,6 +38,23 @@ def test_one_word_is_for_every_container_where_the_kubelet_names_none(node: Node
     assert node.create("sidecar", annotations=ONE).char_devices
     (span,) = [it for it in node.rig.spans.recent() if it.name == "kubelet"]
     assert span.attributes["rdma.scope"] == "0: every container"
+
+
+def test_one_word_does_not_go_by_the_guard_resource_which_a_policy_gives_to_every_container(node: Node) -> None:
+    node.engine.kubelet.shares = ShareBook(guard_resource=GUARD)
+    node.kubelet.give(make_pod(), "trainer", resources=(GUARD, "nvidia.com/gpu"))
+    node.kubelet.give(make_pod(), "sidecar", resources=(GUARD,))
+    node.start(annotations=ONE)
+    assert node.create("trainer", annotations=ONE).char_devices
+    assert not node.create("sidecar", annotations=ONE).char_devices
+
+
+def test_one_word_is_for_init_containers_too_where_the_kubelet_gave_the_guard_resource_only(node: Node) -> None:
+    node.engine.kubelet.shares = ShareBook(guard_resource=GUARD)
+    node.kubelet.give(make_pod(), "trainer", resources=(GUARD,))
+    node.start(annotations=ONE)
+    assert node.create("trainer", annotations=ONE).char_devices
+    assert node.create("init", annotations=ONE).char_devices  # the kubelet never reports init containers
 
 
 def test_the_kubelet_is_not_asked_where_no_spec_concerns_us(node: Node) -> None:

@@ -95,6 +95,13 @@ def test_a_pod_with_a_claim_waits_for_the_kubelet_to_tell_which_containers_name_
     assert node.engine.kubelet.claims.grants(make_pod(), (), None) == ()
 
 
+def test_where_the_kubelets_socket_is_not_there_a_pod_with_a_claim_is_told_to_see_doctor(node: Node) -> None:
+    """Its checkpoint is there: only `kubelet_socket` is wrong. The kubelet would try again for ever."""
+    prepare(node, SHARED, FIRST)
+    node.kubelet.is_there = False
+    assert refusal(lambda: node.start(FIRST, annotations={})).hint.endswith("if this repeats, see `nri-rdma doctor`")
+
+
 def test_a_pod_whose_claim_has_no_spec_waits_for_it(node: Node) -> None:
     """Somebody removed it, or it is not read yet: without it the pod would start bare."""
     with pytest.raises(NotReadyError, match=f"no CDI spec has {NIC}, which the pod has by a claim"):

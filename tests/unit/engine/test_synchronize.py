@@ -207,6 +207,16 @@ def test_a_missed_pod_whose_container_was_created_and_has_not_started_gets_its_d
     assert daemon.engine.unserved == ()
 
 
+@pytest.mark.parametrize(("pid", "is_given"), [(4711, True), (0, False)], ids=["it runs", "it was stopped"])
+def test_a_missed_pod_on_the_hosts_network_gets_its_devices_while_it_has_a_process(
+    daemon: Daemon, pid: int, is_given: bool
+) -> None:
+    """The runtime tells the network namespace of neither, and no process of a stopped sandbox."""
+    pod = make_pod(path="", pid=pid)
+    daemon.engine.synchronize((make_listed(pod, {f"{PREFIX}/pod": "{mode: shared}"}, containers=()),)).result(SOON)
+    assert [it.state for it in daemon.rig.sandboxes.all()] == [Phase.ATTACHED] * is_given
+
+
 def test_a_missed_pod_that_ends_while_it_is_decided_about_holds_nothing(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

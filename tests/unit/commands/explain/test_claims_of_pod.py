@@ -96,6 +96,20 @@ def test_a_claim_that_no_container_names_is_for_all_of_them(explained: Explain) 
     assert document["claims"][0]["containers"] == ["main", "side"]
 
 
+@pytest.mark.parametrize(
+    ("policy", "containers"), [("", ["init", "main", "side"]), (", restartPolicy: Always", ["init"])]
+)
+def test_a_claim_that_only_an_init_container_names_is_for_all_of_them(
+    explained: Explain, policy: str, containers: list[str]
+) -> None:
+    """The kubelet reports sidecars, and no other init containers."""
+    init = f"  initContainers: [{{name: init, resources: {{claims: [{{name: r}}]}}{policy}}}]\n"
+    pod = POD.replace("{name: main, resources: {claims: [{name: r}]}}", "{name: main}")
+    shown, document = explained(f"{CLASS}{TEMPLATE}{pod}{init}")
+    assert document["claims"][0]["containers"] == containers
+    assert ("no container names it but an init container" in shown) is (len(containers) > 1)
+
+
 def test_a_class_with_the_name_of_a_pool_is_known_without_its_manifest(explained: Explain) -> None:
     shown, _ = explained(f"{TEMPLATE.replace('rails', 'nics')}{POD}")
     assert "Its request nic is for 2 devices of pool nics" in shown

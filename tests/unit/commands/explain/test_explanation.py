@@ -643,3 +643,10 @@ def test_gpus_of_an_init_container_are_not_counted_again(facts: Facts) -> None:
         replace(facts, gpus_are_reported=True),
     )
     assert len(given(told)) == 2
+
+
+def test_one_word_is_for_no_init_container_of_a_gpu_job_because_the_kubelet_reports_none(facts: Facts) -> None:
+    asked = replace(initialized("nvidia.com/gpu", "1", "1"), annotations={PREFIX: "1"})
+    told = explain(asked, replace(facts, kubelet_tells=True))
+    assert [(it.name, bool(it.char_devices)) for it in told.containers] == [("init", False), ("main", True)]
+    assert "it is for main only" in " ".join(told.notes)

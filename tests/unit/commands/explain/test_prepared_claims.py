@@ -70,6 +70,14 @@ def test_without_the_class_the_claim_is_judged_alone_and_that_is_said() -> None:
     assert "in mode shared the netdev stays on the host" in line
 
 
+@pytest.mark.parametrize("of_file", [(CLASS,), ()])
+def test_a_config_that_names_no_request_does_not_make_a_gpu_a_device_of_ours(of_file: tuple[str, ...]) -> None:
+    claim = TEMPLATE.replace("name: b, exactly: {deviceClassName: nics, adminAccess: true}", OF_GPU)
+    told = explained(claim.replace("requests: [a]\n        ", ""), *of_file)
+    assert [it.request for it in told] == ["a"]
+
+
+OF_GPU = "name: gpu, exactly: {deviceClassName: gpu.example.com}"
 POD = """
 kind: Pod
 metadata: {name: one, namespace: team}

@@ -96,6 +96,12 @@ def test_a_claim_is_judged_with_what_its_class_says_in_the_same_file(of_class: s
         assert problem.what.startswith("request nic, with what class nics says: ") is is_merged
 
 
+def test_the_gpus_of_a_claim_are_not_judged_with_a_config_that_names_no_request() -> None:
+    gpus = "[{name: gpu, exactly: {deviceClassName: gpus, count: 2}}, {name: nic, exactly: {deviceClassName: nics}}]"
+    of_class = CLASS.replace("PARAMETERS", "{mode: exclusive}")
+    assert checked(claim("{interface: {name: x}}", gpus) + of_class).problems == ()
+
+
 def test_parameters_of_one_claim_are_judged_together_for_each_request() -> None:
     shared = "- opaque: {driver: rdma.noderesource.dev, parameters: {interface: {name: x}}}\n      requests: [b]"
     two = "[{name: a, exactly: {deviceClassName: nics}}, {name: b, exactly: {deviceClassName: nics}}]"
@@ -126,6 +132,7 @@ def test_parameters_that_are_missing_are_told() -> None:
         ("[{name: a, firstAvailable: [{name: x, count: 2}, {name: w}]}]", "requests: [a]", False),
         ("[{name: a, firstAvailable: [{name: x}, {name: w}]}]", "requests: [a]", True),
         ("[{name: a}, {name: b}]", "", False),
+        ("[{name: a, exactly: {deviceClassName: gpus}}, {name: b, exactly: {deviceClassName: nics}}]", "", True),
         ("[{name: a}, {name: b, exactly: {count: 9}}]", "requests: [a]", True),
     ],
 )
@@ -134,6 +141,16 @@ def test_one_name_is_for_one_device_whichever_way_the_claim_counts(
 ) -> None:
     paths = [path for _, _, path, _ in told(claim("{interface: {name: x}}", requests, config))]
     assert paths == ([] if is_for_one else ["spec.devices.config[1].opaque.parameters.interface.name"])
+
+
+@pytest.mark.parametrize("words", ["addresses: [[10.0.0.2/24], [10.0.1.2/24]]", "hardwareAddr: '02:00:5e:00:00:01'"])
+def test_what_each_device_has_alone_is_not_for_several_requests(words: str) -> None:
+    """The driver reads a config for each request anew, with the number of that request's devices."""
+    two = "[{name: a, exactly: {deviceClassName: nics}}, {name: b, exactly: {deviceClassName: nics}}]"
+    key = words.partition(":")[0]
+    (problem,) = checked(claim(f"{{interface: {{{words}}}}}", two)).problems
+    assert problem.path == f"spec.devices.config[1].opaque.parameters.interface.{key}"
+    assert problem.hint == f"write a config for each request (`requests: [NAME]`), with its own {key}"
 
 
 def test_an_alternative_that_the_request_does_not_have_is_told() -> None:

@@ -119,6 +119,7 @@ def claimed(daemon: InsideDaemon, folder: Path) -> Iterator[Claimed]:
         preparer = Preparer(
             api.get,
             Claims(daemon.engine),
+            node="node-a",
             folder=folder / "cdi",
             style=lambda: SpecStyle(prefix=OURS, hook=None, boot="boot-1"),
             statuses=statuses,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_rdma.errors import ApiServerError, CdiError, ClaimError, PlacementError, RequestError
+from nri_rdma.errors import ApiServerError, CdiError, ClaimError, ErrorCode, PlacementError, RequestError
 from tests.unit.doors.dra.claimed import NAME, OURS, PATH, Claimed
 
 SPEC = "rdma.noderesource.dev-claim-u1.json"
@@ -39,6 +39,17 @@ def test_a_claim_of_the_same_name_with_another_uid_is_refused(node: Claimed) -> 
     ):
         node.prepare()
     assert node.specs == []
+
+
+def test_a_claim_with_devices_of_another_node_is_refused_because_devices_have_the_same_names_there(
+    node: Claimed,
+) -> None:
+    """The kubelet prepares it for a pod with `nodeName`, which no scheduler has placed."""
+    node.allocate("mlx5_2", pool="node-b")
+    with pytest.raises(ClaimError, match="the claim has devices of node node-b, and the pod is on node-a") as caught:
+        node.prepare()
+    assert (caught.value.code, node.specs, node.statuses.known) == (ErrorCode.DEVICE_UNKNOWN, [], ())
+    assert caught.value.hint == "delete the pod, and let the scheduler place it: leave nodeName out"
 
 
 def test_a_claim_that_is_gone_is_the_api_servers_refusal(node: Claimed) -> None:

@@ -67,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SetupError as failure:
         print(f"setup: {failure}", file=sys.stderr)
         return 1
+    except OSError as failure:
+        print(f"setup: {failure}. Next: see who owns {cache.CACHE}, and its free space.", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("setup: interrupted. Next: run it again; what was complete is kept.", file=sys.stderr)
         return 130

@@ -69,6 +69,16 @@ def test_the_virtual_environment_alone_needs_nothing_of_the_machine(
     assert calls == ["venv"]
 
 
+def test_a_cache_that_cannot_be_written_is_a_sentence_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cache, "CACHE", tmp_path)
+    monkeypatch.setattr(setup, "LOCK", tmp_path)  # as little a file that can be opened as another user's
+    monkeypatch.setattr(setup, "VENV_STAMP", tmp_path / "venv.stamp")
+    assert setup.main(["--venv-only"]) == 1
+    assert f"'{tmp_path}'. Next: see who owns {tmp_path}, and its free space." in capsys.readouterr().err
+
+
 def test_the_readme_names_what_is_installed_on_the_machine() -> None:
     readme = " ".join((cache.PROJECT / "README.md").read_text().split())
     told = readme.partition("with apt what the machine lacks of ")[2].partition(";")[0]

@@ -44,8 +44,9 @@ def chosen_for(wanted: str) -> list[str]:
     file, _, test = wanted.partition("::")
     files, path = test_files(), PROJECT / file
     if file and path.is_dir():
-        mirrored = re.sub("^nri_rdma", "tests/unit", file)
-        return [mirrored] if mirrored.startswith("tests") and (PROJECT / mirrored).is_dir() else []
+        room = "" if file.startswith("tests") else "tests/unit/"
+        mirrored = f"{room}{file}".replace("tests/unit/nri_rdma", "tests/unit")
+        return [mirrored] if (PROJECT / mirrored).is_dir() else []
     found = _nearest([it for it in files if f"/{it}".endswith((f"/{file}", f"/{file}.py"))])
     if file and not found and path.is_file():
         found = tests_of(file)

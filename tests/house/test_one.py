@@ -13,6 +13,9 @@ from tests import one
     [
         ("tests/unit/tasks", ["tests/unit/tasks"]),
         ("nri_rdma/tasks", ["tests/unit/tasks"]),
+        ("nri_rdma", ["tests/unit"]),
+        ("hooks", ["tests/unit/hooks"]),
+        ("deploy/image", ["tests/unit/deploy/image"]),
         ("tests/unit/tasks/test_burst.py", ["tests/unit/tasks/test_burst.py"]),
         ("test_burst", ["tests/unit/tasks/test_burst.py"]),
         ("test_burst.py::test_a", ["tests/unit/tasks/test_burst.py::test_a"]),

@@ -81,7 +81,9 @@ def changed_files(base: str = "", folder: Path = PROJECT) -> list[str]:
 
     def git(*arguments: str) -> list[str]:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
-        return done.stdout.splitlines() if done.returncode == 0 else []
+        if done.returncode and done.stderr:
+            raise ValueError(done.stderr.strip())
+        return done.stdout.splitlines()
 
     bases = [it for it in ([base] if base else ["main", "origin/main"]) if git("rev-parse", "--verify", "--quiet", it)]
     if not bases:

@@ -71,8 +71,7 @@ podman: setup ## containers of real podman get their devices; it is fetched once
 	@$(PYTHON) -m tests.oci $(SUITES) -- -q
 
 bench: setup ## speed and size as ratios to a floor, into build/bench.json; ttrpc beside Go and gRPC, into build/ttrpc-bench.json
-	@$(PYTHON) -m bench
-	@$(PYTHON) -m bench.ttrpc
+	@$(PYTHON) -m bench; code=$$?; $(PYTHON) -m bench.ttrpc && exit $$code
 
 simulate: setup-venv ## jobs come to a node and go: how many have NICs next to their GPUs, into build/simulate.json
 	@$(PYTHON) -m bench.simulate

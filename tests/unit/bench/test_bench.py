@@ -94,6 +94,14 @@ def test_a_missed_target_ends_the_bench_with_1_and_information_does_not() -> Non
     assert exit_code([row(ratio=1, target=2), row(ratio=3, target=2)]) == 1
 
 
+def test_after_a_missed_target_ttrpc_is_measured_too(tmp_path: Path) -> None:
+    (python := tmp_path / "python").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/ran\ntest "$2" != bench\n')
+    python.chmod(0o755)
+    command = ["make", "bench", f"PYTHON={python}", "SYSTEM_PYTHON=true"]
+    assert subprocess.run(command, cwd=PROJECT, capture_output=True, check=False).returncode != 0
+    assert (tmp_path / "ran").read_text() == "-m bench\n-m bench.ttrpc\n"
+
+
 def test_the_report_has_these_fields() -> None:
     document = json.loads(json.dumps(row(ratio=1.23456, target=2).document()))
     assert document == {

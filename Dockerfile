@@ -1,5 +1,6 @@
 # The image of `make image` (deploy/image), by `docker build`, `podman build` or `buildah bud`: the same files, made by the
-# same program of the same locked packages. Nothing of the base comes into it; nothing of its architecture is run.
+# same program of the same locked packages. Nothing of the base comes into it; nothing of its architecture is run. Docker
+# needs buildx, which Debian's and Ubuntu's docker.io lacks (apt install docker-buildx): without, "failed to parse platform".
 #
 #   docker build --build-arg VERSION=0.1.0 --build-arg REVISION=$(git rev-parse HEAD) -t nri-rdma .
 #

@@ -36,6 +36,7 @@ from bench import (
 )
 from bench.driver import DEFAULT, EXPORTING, FLOOR, RESULT, UNTRACED
 from bench.figures import Row, exit_code, p99_row, paired_row, table
+from bench.moves import compile_moves
 from bench.peer import TIMEOUT_S
 from bench.processes import Place, on_one_cpu, resident_kib, started
 from nri_rdma.doors.control.daemon_client import ask_trace
@@ -75,6 +76,8 @@ def main() -> int:
     place = _IN_MEMORY if _IN_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="nri-rdma-bench-", dir=place) as folder:
         try:
+            if {"attach", "network"}.intersection(given.only or SECTIONS):
+                compile_moves(Path(folder))  # without a compiler this is told at once, not after minutes of other parts
             for name, measure in SECTIONS.items():
                 if name in (given.only or SECTIONS):
                     (work := Path(folder, name)).mkdir()

@@ -44,8 +44,9 @@ def chosen_for(wanted: str) -> list[str]:
     file, _, test = wanted.partition("::")
     files, path = test_files(), PROJECT / file
     if file and path.is_dir():
-        mirrored = re.sub("^nri_rdma", "tests/unit", file)
-        return [mirrored] if mirrored.startswith("tests") and (PROJECT / mirrored).is_dir() else []
+        room = "" if file.startswith("tests") else "tests/unit/"
+        mirrored = f"{room}{file}".replace("tests/unit/nri_rdma", "tests/unit")
+        return [mirrored] if (PROJECT / mirrored).is_dir() else []
     found = _nearest([it for it in files if f"/{it}".endswith((f"/{file}", f"/{file}.py"))])
     if file and not found and path.is_file():
         found = tests_of(file)
@@ -80,7 +81,9 @@ def changed_files(base: str = "", folder: Path = PROJECT) -> list[str]:
 
     def git(*arguments: str) -> list[str]:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
-        return done.stdout.splitlines() if done.returncode == 0 else []
+        if done.returncode and done.stderr:
+            raise ValueError(done.stderr.strip())
+        return done.stdout.splitlines()
 
     bases = [it for it in ([base] if base else ["main", "origin/main"]) if git("rev-parse", "--verify", "--quiet", it)]
     if not bases:

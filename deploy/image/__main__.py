@@ -39,6 +39,9 @@ def main() -> int:
     except ImageError as error:
         print(f"image: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"image: {error}. Next: see who owns the folder, and its free space.", file=sys.stderr)
+        return 1
     return 0
 
 

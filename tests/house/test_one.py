@@ -13,6 +13,9 @@ from tests import one
     [
         ("tests/unit/tasks", ["tests/unit/tasks"]),
         ("nri_rdma/tasks", ["tests/unit/tasks"]),
+        ("nri_rdma", ["tests/unit"]),
+        ("hooks", ["tests/unit/hooks"]),
+        ("deploy/image", ["tests/unit/deploy/image"]),
         ("tests/unit/tasks/test_burst.py", ["tests/unit/tasks/test_burst.py"]),
         ("test_burst", ["tests/unit/tasks/test_burst.py"]),
         ("test_burst.py::test_a", ["tests/unit/tasks/test_burst.py::test_a"]),
@@ -82,6 +85,10 @@ def test_a_change_is_what_differs_from_where_the_branch_began(tmp_path: Path) ->
     assert one.changed_files(folder=tmp_path) == ["committed", "edited", "untracked"]
     with pytest.raises(ValueError, match=r"git knows no master\. Next: "):
         one.changed_files("master", tmp_path)
+    git("checkout", "--orphan", "other")
+    git("commit", "-m", "fourth")
+    with pytest.raises(ValueError, match="no merge base found"):
+        one.changed_files(folder=tmp_path)
 
 
 def test_a_change_is_told_what_is_chosen_and_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,3 +201,10 @@ def test_a_seed_has_the_files_that_are_there(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     durations.write_seed(kept, seed, tmp_path)
     assert parts.read_seed(seed) == {"a.py": 1.3}
+
+
+@pytest.mark.root
+def test_make_has_no_tests_in_memory_where_no_program_can_be_run() -> None:
+    mounting = 'mount -t tmpfs -o noexec tmpfs /dev/shm && exec make --silent --eval="$0" show'
+    command = ["unshare", "--mount", "sh", "-c", mounting, "show: ; @echo in $$PYTEST_DEBUG_TEMPROOT"]
+    assert subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout == "in\n"

@@ -136,7 +136,8 @@ def _run(command: Sequence[str], where: Path, environment: Mapping[str, str] | N
     except FileNotFoundError as missing:
         raise BuildError(f"{command[0]} is not on this machine. Next: install it.") from missing
     if done.returncode != 0:
-        raise BuildError(f"{' '.join(command)} failed: {' / '.join(done.stderr.strip().splitlines()[-3:])}")
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()  # `go mod download -json` says it on stdout
+        raise BuildError(f"{' '.join(command)} failed: {' / '.join(said[-3:])}")
     return done.stdout
 
 

@@ -67,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SetupError as failure:
         print(f"setup: {failure}", file=sys.stderr)
         return 1
+    except OSError as failure:
+        print(f"setup: {failure}. Next: see who owns {cache.CACHE}, and its free space.", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("setup: interrupted. Next: run it again; what was complete is kept.", file=sys.stderr)
         return 130
@@ -122,7 +125,9 @@ def build_venv() -> None:
         return
     VENV_STAMP.unlink(missing_ok=True)
     python = cache.VENV / "bin/python"
-    if not _runs(python, "import pip"):
+    ours = str(cache.PROJECT / "nri_rdma/__init__.py")
+    # In a checkout that was moved or copied, the programs beside this Python are still the old place's.
+    if not _runs(python, f"import os, pip; os.chdir('/'); import nri_rdma; assert nri_rdma.__file__ == {ours!r}"):
         _say("making the virtual environment")
         _run([sys.executable, "-m", "venv", "--clear", str(cache.VENV)], "make the virtual environment")
     version = _run([str(python), "-c", "import pip; print(pip.__version__)"], "ask pip for its version").split(".")

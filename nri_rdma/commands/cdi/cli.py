@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from functools import partial
 from itertools import groupby
@@ -245,7 +246,7 @@ def guard(settings: Settings, file: Path, output: Path | None) -> None:
     if output == _STDOUT:
         click.echo(encode(spec), nl=False)
         return
-    target = (output or file).resolve()  # replace the file that a symbolic link points to, not the link
+    target = Path(os.path.realpath(output or file))  # replace the file that a symbolic link points to, not the link
     if output is not None or spec != before:
         write_whole(target, encode(spec), stat.S_IMODE(file.stat().st_mode))
     screen, names = Screen(), guarded_devices(spec)

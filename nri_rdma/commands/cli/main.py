@@ -13,6 +13,7 @@ import gc
 import io
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -54,6 +55,7 @@ EXIT_REFUSED, EXIT_USAGE, EXIT_NO_DAEMON, EXIT_PRIVILEGE, EXIT_INTERRUPTED = 1, 
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
+    _open_closed_streams()
     _print_whatever_there_is()
     try:
         code: object = commands(standalone_mode=False, prog_name="nri-rdma")
@@ -182,6 +184,13 @@ for command in (install_containerd, install_crio, install_systemd):
     install.add_command(command)
 for command in (uninstall_containerd, uninstall_crio, uninstall_systemd, uninstall_node, uninstall_kubernetes):
     uninstall.add_command(command)
+
+
+def _open_closed_streams() -> None:
+    """Open the standard streams that the caller has closed (`>&-`) on /dev/null. Python has None in their place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open until the end
 
 
 def _print_whatever_there_is() -> None:

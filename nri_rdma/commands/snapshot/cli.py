@@ -57,7 +57,7 @@ def _save(text: str, path: Path) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text)
         return
-    target = path.resolve()  # replace the file that a symbolic link points to, not the link
+    target = Path(os.path.realpath(path))  # replace the file that a symbolic link points to, not the link
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with unfinished.open("x") as file:

@@ -213,14 +213,15 @@ def _below(text: str, gutter: str, width: int) -> Iterator[str]:
 
 def _bar(span: SpanRow, period: tuple[int, int], width: int, pen: Pen) -> str:
     """Return the bar of a span in a line of `width` characters, which stand for `period`, the begin and end of the
-    block. Even the shortest span gets one character."""
+    block. Even the shortest span gets one character. If the clock was set back meanwhile, spans can begin before the
+    block."""
     begin, total = period[0], max(1, period[1] - period[0])
     pieces = len(pen.pieces)
-    first = min(width - 1, (span.start_ns - begin) * width // total)
+    first = max(0, min(width - 1, (span.start_ns - begin) * width // total))
     end = round((span.end_ns - begin) * width * pieces / total)
     length = max(1, min(end, width * pieces) - first * pieces)
     full, rest = divmod(length, pieces)
-    return " " * max(0, first) + pen.pieces[-1] * full + (pen.pieces[rest - 1] if rest else "")
+    return " " * first + pen.pieces[-1] * full + (pen.pieces[rest - 1] if rest else "")
 
 
 def _error(span: SpanRow, errors: Set[tuple[str, str]]) -> str:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import floor, messages
+from bench.__main__ import OWN, SECTIONS, main
 from bench.figures import Row, exit_code, p99_row, paired_ratio, paired_row, percentile, table
 from bench.peer import HEADERS, Peer
 from nri_rdma.pb import nri_pb2 as nri
@@ -92,6 +93,25 @@ def test_a_limit_is_met_up_to_its_value_and_a_target_has_to_be_met_too(value: fl
 def test_a_missed_target_ends_the_bench_with_1_and_information_does_not() -> None:
     assert exit_code([row(ratio=1, target=2), row(ratio=9)]) == 0
     assert exit_code([row(ratio=1, target=2), row(ratio=3, target=2)]) == 1
+
+
+def test_without_a_compiler_it_ends_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(OWN, "1")
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "argv", ["bench"])
+    monkeypatch.setitem(SECTIONS, "events", lambda *_: pytest.fail("measured"))
+    assert main() == 1
+    assert capsys.readouterr().err.endswith("there is no compiler. Next: apt-get install gcc libc6-dev\n")
+
+
+def test_after_a_missed_target_ttrpc_is_measured_too(tmp_path: Path) -> None:
+    (python := tmp_path / "python").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/ran\ntest "$2" != bench\n')
+    python.chmod(0o755)
+    command = ["make", "bench", f"PYTHON={python}", "SYSTEM_PYTHON=true"]
+    assert subprocess.run(command, cwd=PROJECT, capture_output=True, check=False).returncode != 0
+    assert (tmp_path / "ran").read_text() == "-m bench\n-m bench.ttrpc\n"
 
 
 def test_the_report_has_these_fields() -> None:

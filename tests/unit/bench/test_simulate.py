@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import permutations
 
 import pytest
 
 from bench.exact import cheapest, most_pairs
-from bench.simulate import Compared, compare, report, scenarios, table
+from bench.simulate import NODE, Compared, compare, main, report, scenarios, table
 from bench.simulate_jobs import NEVER, Job, Picker, mixed, moments
 from bench.simulate_machine import Far, Machine
 from bench.simulate_optimum import best_pairs, clairvoyant, if_moved, is_counted
@@ -21,7 +22,7 @@ SHARES = {"aligned_share", "optimum_share", "baseline_lowest_index", "baseline_r
 
 @pytest.fixture(scope="module")
 def eight() -> Machine:
-    return Machine.of(load("eight"))
+    return Machine.of(load(NODE))
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,12 @@ def test_among_pods_without_gpus_ours_stays_below_the_optimum_and_above_the_othe
     for it in beside:
         assert it.lowest_index.aligned < it.ours.aligned <= it.optimum <= it.if_moved
         assert it.random.aligned < it.ours.aligned
+
+
+def test_no_node_can_be_named_on_which_a_job_may_never_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench.simulate", "--node", "no-such-node"])
+    with pytest.raises(SystemExit):
+        main()
 
 
 def test_the_report_has_the_shares_and_the_refusals(compared: list[Compared]) -> None:

@@ -69,6 +69,38 @@ def test_the_virtual_environment_alone_needs_nothing_of_the_machine(
     assert calls == ["venv"]
 
 
+@pytest.mark.parametrize(("place", "made"), [("here", []), ("moved", ["make the virtual environment"])])
+def test_the_virtual_environment_is_made_anew_in_a_checkout_that_was_moved(
+    place: str, made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for path in (tmp_path / "here/nri_rdma/__init__.py", tmp_path / place / "pyproject.toml", tmp_path / "bin/python"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(0o755)
+    path.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/here exec {sys.executable} "$@"\n')
+    purposes: list[str] = []
+
+    def run(_command: object, purpose: str, _hint: str = "") -> str:
+        purposes.append(purpose)
+        return "99.0"
+
+    monkeypatch.setattr(cache, "PROJECT", tmp_path / place)
+    monkeypatch.setattr(cache, "VENV", tmp_path)
+    monkeypatch.setattr(setup, "VENV_STAMP", tmp_path / "venv.stamp")
+    monkeypatch.setattr(setup, "_run", run)
+    setup.build_venv()
+    assert [it for it in purposes if it.startswith("make")] == made
+
+
+def test_a_cache_that_cannot_be_written_is_a_sentence_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cache, "CACHE", tmp_path)
+    monkeypatch.setattr(setup, "LOCK", tmp_path)  # as little a file that can be opened as another user's
+    monkeypatch.setattr(setup, "VENV_STAMP", tmp_path / "venv.stamp")
+    assert setup.main(["--venv-only"]) == 1
+    assert f"'{tmp_path}'. Next: see who owns {tmp_path}, and its free space." in capsys.readouterr().err
+
+
 def test_the_readme_names_what_is_installed_on_the_machine() -> None:
     readme = " ".join((cache.PROJECT / "README.md").read_text().split())
     told = readme.partition("with apt what the machine lacks of ")[2].partition(";")[0]

@@ -323,6 +323,9 @@ def test_guard_shows_what_it_would_write_and_keeps_a_link_to_the_file(foreign: P
     assert nri_rdma("cdi", "guard", link).returncode == 0
     assert link.is_symlink()
     assert foreign.read_text() == shown
+    (loop := tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    assert nri_rdma("cdi", "guard", foreign, "--output", loop).returncode == 0
+    assert loop.read_text() == shown
 
 
 def test_guard_says_that_no_device_asks(specs: Path) -> None:

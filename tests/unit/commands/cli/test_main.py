@@ -138,6 +138,16 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word(command: str, daemon: 
     assert done.stderr == b""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "closed", "code"),
+    [("inventory", ">&-", 0), ("trace -", "<&-", 2), ("trace -", "<&- >&- 2>&-", 2)],
+)
+def test_a_closed_stream_is_no_bug(arguments: str, closed: str, code: int) -> None:
+    command = ["sh", "-c", f'exec "$0" -m nri_rdma {arguments} {closed}', sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+
+
 def in_a_terminal(*arguments: str, no_color: str = "") -> str:
     """What the program writes to a terminal."""
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "NO_COLOR": no_color}

@@ -100,6 +100,12 @@ def test_a_link_to_a_file_stays_a_link(eight: Path, saved: Path) -> None:
     assert not saved.is_symlink()
 
 
+def test_a_loop_of_links_is_replaced(eight: Path, saved: Path) -> None:
+    (loop := saved.with_name("loop.json")).symlink_to("loop.json")
+    assert nri_rdma("snapshot", "--sysfs-root", eight, "-o", loop).returncode == 0
+    assert loop.read_text() == saved.read_text()
+
+
 def test_a_pipe_is_written_to_and_not_replaced(eight: Path, saved: Path) -> None:
     pipe = saved.with_name("pipe")
     os.mkfifo(pipe)

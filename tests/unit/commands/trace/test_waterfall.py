@@ -61,6 +61,11 @@ def test_no_line_is_wider_than_the_terminal(width: int, pen: object) -> None:
     assert max(map(len, picture((*EVENT, long), width, pen))) <= width
 
 
+def test_a_bar_is_no_longer_than_its_column_if_the_clock_was_set_back() -> None:
+    event, step = span("RunPodSandbox", 1000, 2, sandbox="s"), span("attach", 1, 2, parent="RunPodSandbox")
+    assert max(map(len, picture((event, step)))) <= 80
+
+
 def test_details_stand_beside_the_bar_where_there_is_room() -> None:
     line = next(line for line in picture(EVENT, 160) if "move-netdev" in line)
     assert line.endswith("20.0 ms  mlx5_2: move rail2 into the pod as rdma0")

@@ -67,7 +67,8 @@ _OF_STEPS = MappingProxyType(
         ProofStep.GID: _Meaning(
             code=ErrorCode.PROOF_GID,
             cause="",
-            hint="give its netdev an address; take variables that force an index of the GID table away",
+            hint="give its netdev an address, or take away what forces an index of the GID table: a variable of the"
+            " container, or the option --gid-index",
         ),
         ProofStep.REGISTER: _device(""),
         ProofStep.QP: _device(""),

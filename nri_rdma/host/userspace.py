@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 
 from nri_rdma.host.elf import Elf, ElfError
@@ -54,8 +55,6 @@ def read_userspace(root: RootFolder, providers: Collection[str], library_path: s
         return _Reading(root, library_path).userspace(sorted(providers))
     except _TooMuchError as error:
         return Userspace(unseen=str(error))
-    except ElfError as error:
-        return Userspace(unseen=f"a library of the image cannot be read: {error}")
     except OSError as error:
         on_mount = error.errno == errno.EXDEV
         why = "it is on a mount of the container, which is not entered" if on_mount else error.strerror
@@ -97,8 +96,7 @@ class _Reading:
                 has_glibc=glibc,
                 foreign=tuple(self._foreign()),
             )
-        with self._root.opened(found) as fd:
-            elf = _elf(fd)
+        with self._library(found) as elf:
             data, exported = elf.data(), elf.symbols_defined()
             lacks = tuple(self._lacks(elf))
         folder, _, file = _text_around(data, _PROVIDER).rpartition("/")
@@ -128,8 +126,7 @@ class _Reading:
         if not path:
             others = tuple(self._others(name, (folder, *self._folders)))
             return Provider(name=name, is_listed=bool(named), others=others)
-        with self._root.opened(path) as fd:
-            elf = _elf(fd)
+        with self._library(path) as elf:
             lacks = tuple(self._lacks(elf))
             missing = sorted(elf.symbols_needed(LIBIBVERBS) - exported)
             if not lacks:
@@ -158,10 +155,21 @@ class _Reading:
         path = self._find(library)
         if not path:
             return None
-        with self._root.opened(path) as fd:
-            return _elf(fd).versions_defined()
+        with self._library(path) as elf:
+            return elf.versions_defined()
 
     # Files
+
+    @contextmanager
+    def _library(self, path: str) -> Iterator[Elf]:
+        """Open a library of the image. Raises OSError, with the library's path, if it cannot be read."""
+        with self._root.opened(path) as fd:
+            if fd is None:
+                raise OSError(errno.ESTALE, "it was removed meanwhile", path)
+            try:
+                yield Elf(fd)
+            except ElfError as error:
+                raise OSError(errno.ENOEXEC, str(error), path) from error
 
     def _find(self, name: str) -> str:
         """Return the path at which the dynamic loader finds a library; "" if there is none. Files for other
@@ -250,12 +258,6 @@ def _text_around(data: bytes, part: bytes) -> str:
         data.find(b"\0", place, place + LONGEST_PATH),
     )
     return data[first:end].decode(errors="replace") if first and end > 0 else ""
-
-
-def _elf(fd: int | None) -> Elf:
-    if fd is None:
-        raise OSError(errno.ESTALE, "it was removed meanwhile")
-    return Elf(fd)
 
 
 def _architecture(fd: int) -> str:

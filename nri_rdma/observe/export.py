@@ -233,13 +233,20 @@ class _Overheard(logging.Handler):
 _ERRNO = re.compile(r"\[Errno -?[0-9]+\] ([^\"')]+)")
 
 
+def exporter_kind(environment: Mapping[str, str]) -> str:
+    """Return the exporter that OTEL_TRACES_EXPORTER names, in lower case; "none" if it names none or if
+    OTEL_SDK_DISABLED is true."""
+    is_disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    return "none" if is_disabled else environment.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "none"
+
+
 def make_exporter(environment: Mapping[str, str]) -> SpanExportThread | None:
     """Return the exporter that OTEL_TRACES_EXPORTER names; None if it names none.
 
     Raises SettingError if this variable or another variable of OpenTelemetry has a wrong value.
     """
-    kind = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "none"
-    if kind == "none" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    kind = exporter_kind(environment)
+    if kind == "none":
         return None
     if kind not in {"console", "otlp"}:
         raise _refused("OTEL_TRACES_EXPORTER", kind, "set it to none, console or otlp")

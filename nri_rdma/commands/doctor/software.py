@@ -12,6 +12,7 @@ from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, proble
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.config.settings import misnamed_variables
 from nri_rdma.model.pool import PoolDoor
+from nri_rdma.observe.export import exporter_kind
 
 OLDEST_PYTHON = (3, 11)
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*([^;]*?)\s*(?:;(.*))?")
@@ -79,15 +80,8 @@ def _extras(machine: Machine) -> Iterator[tuple[str, str]]:
     claimed = ", ".join(pool.name for pool in machine.settings.pools if pool.door is PoolDoor.CLAIMS)
     if claimed:
         yield "claims", f'pool {claimed} (door = "claims")'
-    if _exporter(machine) == "otlp":
+    if exporter_kind({**unit_variables(machine.etc), **machine.environment}) == "otlp":
         yield "otlp", "OTEL_TRACES_EXPORTER = otlp"
-
-
-def _exporter(machine: Machine) -> str:
-    """Return the trace exporter from this process's environment. If the variable is not set, take it from the
-    environment file of the systemd unit."""
-    name = "OTEL_TRACES_EXPORTER"
-    return (machine.environment.get(name) or unit_variables(machine.etc).get(name, "")).strip().lower()
 
 
 def _faults(ours: Distribution, machine: Machine, extra: str = "") -> Iterator[str]:

@@ -64,6 +64,8 @@ def test_an_exporter_that_is_asked_for_and_not_installed_is_a_problem(bench: Ben
     assert found.result is PROBLEM
     assert "exporter-http is missing, which OTEL_TRACES_EXPORTER = otlp needs" in found.found
     assert "FILE.whl[otlp]" in found.fix
+    bench.environment["OTEL_SDK_DISABLED"] = "true"  # the daemon exports nothing then
+    assert bench.finds(software.packages).result is OK
 
 
 def test_a_program_that_is_not_installed_has_no_packages_to_check(bench: Bench) -> None:

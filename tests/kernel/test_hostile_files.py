@@ -82,7 +82,7 @@ def test_a_spoilt_folder_of_cdi_specs_keeps_no_pod_waiting(tmp_path: Path) -> No
         with _storm(rename) as count:
             daemon.serve_a_pod(daemon.session())
             time.sleep(STORM_S)
-        assert count[0] > 100
+        assert count[0] > 10
         daemon.assert_well()
 
 
@@ -115,7 +115,7 @@ def test_no_configuration_and_no_storm_of_signals_changes_what_pods_get(tmp_path
         with _storm(lambda _number: os.kill(daemon.pid, signal.SIGHUP)) as count:
             daemon.serve_a_pod(daemon.session())
             time.sleep(1)
-        assert count[0] > 50
+        assert count[0] > 10
         daemon.assert_well()
         assert ask_status(daemon.control)["reload_error"] == ""
 

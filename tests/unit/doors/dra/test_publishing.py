@@ -182,7 +182,7 @@ def test_a_link_that_flaps_costs_at_most_one_write_in_the_quiet_time(
         lambda: "last" in str(list(server.slices.values())), "the last state"
     )  # what came in the quiet time is not lost
     times = [it.at for it in server.writes]
-    assert flaps > 20
+    assert flaps > 5
     assert len(times) >= 3
     # Of one that came late to a server on a busy machine the next one is nearer: so all together are counted.
     assert len(times) - 2 <= (times[-1] - times[0]) / quiet_s
@@ -203,7 +203,7 @@ def test_errors_are_said_once_and_tried_again_after_growing_pauses(
     known = publisher.published
     assert "403" in known.error
     assert "Next: run `helm upgrade`, or without the chart apply the output of " in known.error
-    assert (known.slices, began <= known.error_since <= began + 1) == (0, True)
+    assert (known.slices, began <= known.error_since <= began + 30) == (0, True)
     (told,) = (vars(it) for it in caplog.records if it.message == "the node's devices are not published")
     assert told["error"] == known.error
     times = [it.at for it in server.seen if "watch" not in it.query][:4]
@@ -266,8 +266,9 @@ def test_a_watch_that_does_not_last_is_not_repeated_at_once(
     publisher.start()
     wait_until(lambda: bool(server.slices), "the slice")
     (watcher,) = (it for it in {*threading.enumerate()} - before if it.name == "slices-watch")
+    wait_until(lambda: sum("watch" in it.query for it in server.seen) >= 2, "another watch")
     time.sleep(1.0)
-    assert 2 <= sum("watch" in it.query for it in server.seen) <= 6
+    assert sum("watch" in it.query for it in server.seen) <= 7
     publisher.close()
     watcher.join(30)
     assert not watcher.is_alive()

@@ -244,7 +244,7 @@ def test_a_claim_that_is_gone_or_another_one_is_given_up(rig: Rig, caplog: pytes
 def test_a_missing_right_is_said_once_with_its_name_and_tried_again_slowly(
     rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, status: int, message: str
 ) -> None:
-    monkeypatch.setattr(reporting, "LAST_PAUSE_S", 1.0)
+    monkeypatch.setattr(reporting, "LAST_PAUSE_S", 3.0)
     rig.allocate(1, 2)
     rig.writer.prepared(claim_name(2))
     rig.refuse(status, message)

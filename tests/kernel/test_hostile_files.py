@@ -107,11 +107,11 @@ def test_no_configuration_and_no_storm_of_signals_changes_what_pods_get(tmp_path
         for what, content in BAD.items():
             _replace(config, what, content)
             os.kill(daemon.pid, signal.SIGHUP)
-            wait_until(lambda: bool(ask_status(daemon.control)["reload_error"]), f"the refusal of {what}", 15)
+            wait_until(lambda: bool(ask_status(daemon.control)["reload_error"]), f"the refusal of {what}")
             daemon.serve_a_pod(daemon.session())
             _replace(config, "good", GOOD)
             os.kill(daemon.pid, signal.SIGHUP)
-            wait_until(lambda: not ask_status(daemon.control)["reload_error"], f"the good one after {what}", 15)
+            wait_until(lambda: not ask_status(daemon.control)["reload_error"], f"the good one after {what}")
         with _storm(lambda _number: os.kill(daemon.pid, signal.SIGHUP)) as count:
             daemon.serve_a_pod(daemon.session())
             time.sleep(1)

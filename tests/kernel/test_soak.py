@@ -120,7 +120,7 @@ def _held(subject: Subject) -> Held:
         lately = known[-STEADY_LOOKS:]
         return lately[-1] if len(lately) == STEADY_LOOKS and lately.count(lately[0]) == STEADY_LOOKS else None
 
-    return wait_until(stays, "the daemon to come to rest", 15)
+    return wait_until(stays, "the daemon to come to rest")
 
 
 def _open_now(subject: Subject) -> Held:

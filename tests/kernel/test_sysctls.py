@@ -159,7 +159,7 @@ def announced(rail: LinuxMachine) -> LinuxMachine:
         subprocess.run(inside, check=False, capture_output=True)  # until its own address is there
         return _default_route(rail)
 
-    wait_until(has_route, "a default route that was announced", 10)
+    wait_until(has_route, "a default route that was announced")
     return rail
 
 

@@ -46,7 +46,7 @@ def settled(runtime: Runtime, daemon: AnyDaemon) -> Footprint:
             last, since = look, time.monotonic()
         return time.monotonic() - since > _REST_S
 
-    wait_until(rests, "the daemon to rest", 15)
+    wait_until(rests, "the daemon to rest")
     return last
 
 

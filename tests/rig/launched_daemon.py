@@ -64,7 +64,7 @@ class LaunchedDaemon(AnyDaemon):
 
     def wait_started(self, other_than: int = 0) -> None:
         """Waits until one process, and not that one, serves the runtime."""
-        wait_until(lambda: self._answers(other_than), lambda: f"the runtime's daemon; its log:\n{self.log}", 15)
+        wait_until(lambda: self._answers(other_than), lambda: f"the runtime's daemon; its log:\n{self.log}")
 
     def end(self, number: signal.Signals) -> None:
         """Ends it with a signal and waits for that; the runtime does not start it again."""

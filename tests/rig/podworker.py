@@ -103,4 +103,4 @@ def run_insistently(cri: Cri, name: str, annotations: Mapping[str, str], code: s
                 raise
             return None
 
-    return wait_until(run, f"pod {name} to run", 10)
+    return wait_until(run, f"pod {name} to run")

@@ -25,7 +25,7 @@ RAILS, PEERS = 8, 4
 PORT = 7
 _ANY_PROTOCOL = socket.htons(0x0003)  # ETH_P_ALL
 _IPV4 = 0x0800
-_PATIENCE_S = 2.0
+_PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -363,7 +363,7 @@ def _with_resource(on: Kubernetes, daemon: Daemon | None, asked: Asked) -> Asked
     assert daemon is not None
     known = on.plugins.plugins
     is_given = "the guard resource; the daemon's log:\n"
-    wait_until(lambda: _GUARD in known and "Healthy" in known[_GUARD].devices.values(), f"{is_given}{daemon.log}", 15)
+    wait_until(lambda: _GUARD in known and "Healthy" in known[_GUARD].devices.values(), f"{is_given}{daemon.log}")
     return replace(asked, cdi_devices=(*asked.cdi_devices, *on.plugins.admit(_GUARD, 1).cdi_devices))
 
 

@@ -46,7 +46,7 @@ def pod(runtime: Runtime, node: Fabric) -> Iterator[Sandbox]:
         ids = tuple(node.node.gpus[number].uuid for number in GPUS)
         kubelet.add_pod("default", "trainer", Given(name="trainer", resources={"nvidia.com/gpu": ids}))
         with Daemon(runtime, node, kubelet=kubelet.socket, extra=PATIENT) as daemon:
-            wait_until(lambda: "kubelet reports" in daemon.log, lambda: daemon.log, 10)
+            wait_until(lambda: "kubelet reports" in daemon.log, lambda: daemon.log)
             sandbox = runtime.cri.run_pod("trainer", annotations=annotations)
             yield sandbox
             runtime.cri.delete_pod(sandbox)

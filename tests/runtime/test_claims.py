@@ -293,7 +293,7 @@ def test_enforce_refuses_who_has_the_nodes_and_no_claim(
     name = driver.prepare(f"{FOREIGN}=0000-41-00-0", 2)
     allocate(kubelet, "enforce", "main", name)
     with Daemon(runtime, node, extra=(*with_adopt(tmp_path, "enforce"), *PATIENT), kubelet=kubelet.socket) as daemon:
-        wait_until(lambda: "the kubelet reports" in daemon.log, "the kubelet to be asked", 10)
+        wait_until(lambda: "the kubelet reports" in daemon.log, "the kubelet to be asked")
         pod = cri.run_pod("enforce")
         assert look(cri, run(cri, pod, "main", name)).env["NCCL_IB_HCA"] == "=mlx5_2"
         if runtime.release.name not in TELLS_NAMES:  # where the runtime names it, somebody has asked for it by its name

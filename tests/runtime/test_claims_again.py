@@ -132,7 +132,7 @@ def driver(runtime: Runtime, node: Fabric, tmp_path_factory: pytest.TempPathFact
         with Daemon(runtime, node, extra=flags, kubelet=kubelet.socket) as daemon:
             socket = folder / "kubelet" / DRIVER / "dra.sock"
             registrar = folder / f"plugins_registry/{DRIVER}-reg.sock"  # the last one that is made
-            wait_until(registrar.is_socket, lambda: f"the driver's socket; the daemon's log:\n{daemon.log}", 15)
+            wait_until(registrar.is_socket, lambda: f"the driver's socket; the daemon's log:\n{daemon.log}")
             yield Driver(node, daemon, kubelet, api, socket, runtime.cdi_dir, folder / "dra_manager_state")
     for path in runtime.cdi_dir.iterdir():
         path.unlink()

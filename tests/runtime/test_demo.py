@@ -19,7 +19,7 @@ from tests.rig.record import own_network, read_in_bases
 pytestmark = [pytest.mark.root, pytest.mark.runtime]
 
 COMMAND = [sys.executable, "-m", "tests.rig.demo"]
-_SECONDS = 60
+_SECONDS = 300
 _IN_THE_MIDDLE = "2. Two adapters"
 
 

@@ -100,7 +100,7 @@ def dry_run(program: Path, folder: Path, runtime: Runtime, node: Fabric) -> Iter
         )
     try:
         running = DryRun(process, out, err)
-        wait_until(running.synchronized, "the dry run to have the runtime's pods", 20)
+        wait_until(running.synchronized, "the dry run to have the runtime's pods")
         yield running
     finally:
         if process.poll() is None:

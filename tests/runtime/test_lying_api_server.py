@@ -68,7 +68,7 @@ def test_pods_with_annotations_are_served_and_the_daemon_stays_small(
 
     socket = on.kubelet_folder / "plugins" / PREFIX / "dra.sock"
     with on.daemon() as daemon:
-        wait_until(socket.is_socket, lambda: f"the driver's socket; the daemon's log:\n{daemon.log}", 15)
+        wait_until(socket.is_socket, lambda: f"the driver's socket; the daemon's log:\n{daemon.log}")
         assert b"404" in prepared(socket, "default", "rails", UID)[2]  # the client of the API server is loaded now
         on.api.answer = lies
         before_mib = memory_mib(daemon.pid, "VmRSS")
@@ -82,7 +82,7 @@ def test_pods_with_annotations_are_served_and_the_daemon_stays_small(
                 assert seen.env.get("RDMA_DEVICES_FABRIC") == "mlx5_3"
                 assert "uverbs3" in seen.nodes
                 cri.delete_pod(pod)
-            wait_until(lambda: len(errors) >= CALLERS, "the claims to be refused", 15)
+            wait_until(lambda: len(errors) >= CALLERS, "the claims to be refused")
         grown_mib = memory_mib(daemon.pid, "VmHWM") - before_mib
         print(f"{lie}: {before_mib} MiB and {grown_mib} more, {len(errors)} refusals")
         assert {it.partition(b": ")[2].partition(b":")[0] for it in errors} == {b"API-SERVER"}

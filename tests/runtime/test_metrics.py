@@ -225,7 +225,7 @@ def test_an_address_that_somebody_has_keeps_no_pod_waiting_and_is_had_later(
             assert daemon.cli("status", "--check").stdout == f"metrics are not served: {metrics['error']}\n"
             other.kill()
             other.wait()
-            wait_until(lambda: daemon.status()["metrics"]["error"] == "", "the address to be had", 15)
+            wait_until(lambda: daemon.status()["metrics"]["error"] == "", "the address to be had")
             assert daemon.health() == (200, "ok\n")
     finally:
         other.kill()

@@ -106,7 +106,7 @@ def test_a_pod_that_runs_because_our_refusal_came_too_late_is_left_alone(
             pod = cri.run_pod("wrong", annotations=WRONG)
         finally:
             os.kill(daemon.pid, signal.SIGCONT)
-        wait_until(lambda: "DEVICE" in daemon.log, lambda: f"the refusal; the daemon's log:\n{daemon.log}", 15)
+        wait_until(lambda: "DEVICE" in daemon.log, lambda: f"the refusal; the daemon's log:\n{daemon.log}")
         daemon.wait_synchronized(times=2)
         if runtime.release.leaves_refused_pods:  # the next one's turn is after that of the first
             with pytest.raises(CriError, match="nri-rdma: DEVICE"):

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.root, pytest.mark.runtime]
 
 ASKS = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_3}, mode: shared}]"}
 PROVE = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_3}, mode: shared, prove: true}]"}
-WITHIN_S = 5.0
+WITHIN_S = 20.0
 """A refusal is seen so soon."""
 OFF = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_3}, mode: shared, userspace: off}]"}
 LOADER = "/lib64/ld-linux-x86-64.so.2"

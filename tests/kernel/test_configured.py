@@ -13,7 +13,7 @@ from tests.kernel.journey import Attach, make_rich
 from tests.rig import hostlook
 from tests.unit.attach.networks import networks
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root]
 NETWORK = networks(1, vrf=False)[1]
 
 

@@ -21,7 +21,7 @@ from tests.kernel.journey import Attach, add_veth, configure, make_rich
 from tests.rig import hostlook
 from tests.unit.attach.grammar import Abilities, covering, keys_of, keys_of_schema, read
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root]
 EVERY = bool(os.environ.get("NRI_RDMA_EVERY"))
 
 

@@ -26,7 +26,7 @@ from tests.fuzz.mutate import damaged
 from tests.fuzz.targets import ttrpc_frame
 from tests.kernel.attacked import AT_ONCE_S, Attacked, attacked
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root]
 NOBODY = 65534
 IDLE = 100
 CALLERS, CALLS = 3, 50

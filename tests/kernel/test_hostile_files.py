@@ -19,7 +19,7 @@ from tests.kernel.attacked import NAME, attacked
 from tests.rig.daemon import EXCLUSIVE_FIRST
 from tests.rig.deadline import wait_until
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root]
 STARTS_S = 10.0
 STORM_S = 3.0
 GOOD = Path(EXCLUSIVE_FIRST[1]).read_text()

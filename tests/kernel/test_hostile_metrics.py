@@ -19,7 +19,7 @@ from tests.fuzz.mutate import damaged
 from tests.kernel.attacked import Attacked, attacked
 from tests.rig.scrape import Page, ask, scrape
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root]
 PORT = 9178
 IDLE, SLOW, FLOODERS = 1000, 100, 8
 SERVED_S = 5.0

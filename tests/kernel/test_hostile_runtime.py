@@ -22,7 +22,7 @@ from tests.fuzz.mutate import cut, damaged
 from tests.fuzz.targets import TARGETS, mux_frame, ttrpc_frame
 from tests.kernel.attacked import Attacked, attacked
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root]
 LONGEST_ANSWER_S = 3.0
 CALLS_OF_A_SESSION = 100
 SILENCE_S = 0.02

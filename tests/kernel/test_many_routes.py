@@ -55,7 +55,6 @@ ROUTES_BACK, ROUTES_BACK_LONG = 2_000, 20_000
 STALL_S = 0.1
 
 
-@pytest.mark.timeout(300)
 def test_a_restore_of_many_routes_keeps_no_other_process_waiting_for_netlink(
     linux: LinuxMachine, pytestconfig: pytest.Config
 ) -> None:

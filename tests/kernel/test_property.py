@@ -17,7 +17,7 @@ from tests.kernel.journey import KINDS, Attach, add_veth, configure, make_rich
 from tests.rig import hostlook
 from tests.unit.attach.meddlings import MEDDLINGS
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root]
 EVERY = bool(os.environ.get("NRI_RDMA_EVERY"))
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 

@@ -134,7 +134,6 @@ def daemon(request: pytest.FixtureRequest, containerd: Containerd, node: Fabric,
         yield running
 
 
-@pytest.mark.timeout(300)
 def test_a_pod_has_what_explain_said_or_is_refused_with_its_words(
     host_equal: None, node: Fabric, daemon: Daemon, cri: Cri, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

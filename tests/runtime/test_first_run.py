@@ -22,7 +22,7 @@ from tests.rig.fabric import Fabric
 from tests.rig.installed import clean_environment, install_wheel
 from tests.rig.runtime import Runtime
 
-pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.timeout(300)]  # pip may have to fetch
+pytestmark = [pytest.mark.root, pytest.mark.runtime]
 
 POD = "rdma.noderesource.dev/pod"
 MEMLOCK = 4 << 20

@@ -17,7 +17,7 @@ from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
 from tests.rig.runtime import Runtime
 
-pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime(differs=True), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime(differs=True)]
 
 UID = "5d0c3c1e-1111-4000-8000-00000000000b"
 ASKS = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_0}}]"}

@@ -11,8 +11,6 @@ import pytest
 
 from tests.rig.installed import PROJECT, TTRPC, build_wheel, clean_environment, make_environment
 
-pytestmark = pytest.mark.timeout(300)  # pip may have to fetch what the wheels depend on
-
 ALONE = """
 import importlib, importlib.metadata, pkgutil, sys, pyttrpc
 for module in pkgutil.walk_packages(pyttrpc.__path__, "pyttrpc."):

@@ -16,8 +16,6 @@ from tests.rig.installed import PROJECT, clean_environment, install_wheel
 PAGE = PROJECT / "docs/ttrpc.md"
 TIMEOUT_S = 20.0
 
-pytestmark = pytest.mark.timeout(300)  # pip may have to fetch what the wheel depends on
-
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -36,7 +36,7 @@ _SMALL = 256 << 10
 POD = "victim"
 OURS = re.compile(r"nri-rdma: [A-Z]+(-[A-Z]+)*: ")
 """How every error of the product begins, wherever in the runtime's text."""
-HOME_S = 10.0
+HOME_S = 30.0
 """An undo that failed once is tried again after half a second, then after one; a busy machine needs some more."""
 
 

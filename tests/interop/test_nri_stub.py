@@ -22,7 +22,7 @@ from tests.fakes.runtime import FakeRuntime
 from tests.interop.conftest import GoProgram
 from tests.rig.deadline import wait_until
 
-EXTERNAL_TIMEOUT_S = 10.0
+EXTERNAL_TIMEOUT_S = 30.0
 POD = nri.PodSandbox(id="p1", name="pod")
 CONTAINER = nri.Container(id="c1", pod_sandbox_id="p1", name="main")
 

@@ -15,7 +15,7 @@ from tests.rig.deadline import wait_until
 
 SERVICE = "ttrpc.example.v1.Example"
 SOCKET = "example-ttrpc-server"
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 REQUEST = nri.KeyValue(key="left", value="right").SerializeToString()
 """Two strings, fields 1 and 2: what Method1 takes and returns."""
 

@@ -28,7 +28,7 @@ NAME = "attacked"
 TIMEOUT_S = 2.0
 AT_ONCE_S = 1.0
 """An answer of a daemon that waits for nobody."""
-RETURN_S = 15.0
+RETURN_S = 30.0
 
 
 class Attacked:

@@ -14,7 +14,7 @@ import pytest
 from tests.rig.installed import PROJECT, clean_environment, install_wheel
 
 PAGE = PROJECT / "docs/ttrpc.md"
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")

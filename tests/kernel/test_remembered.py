@@ -96,6 +96,7 @@ def reasons(survey: Survey) -> list[tuple[str, ...]]:
 def test_it_is_what_asking_anew_tells(host: Host, commands: tuple[str, ...]) -> None:
     for rail in RAILS:
         host.linux.set(rail, up=True)
+    wait_until(lambda: all(host.linux.see()[it].routes for it in host.rails.values()), "the link-local routes")
     for command in commands:
         host.linux.ip(HOST, command)
     read = host.read()

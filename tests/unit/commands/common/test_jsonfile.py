@@ -44,7 +44,7 @@ TRACES: tuple[tuple[str, bytes], ...] = (
     ("spans of no kind", b'{"version": 1, "spans": {}}'),
     ("a span without anything", b'{"version": 1, "spans": [{}]}'),
     ("a time of no kind", json.dumps({"version": 1, "spans": [{**SPAN, "start_ns": "now"}]}).encode()),
-    ("a time that is none", json.dumps({"version": 1, "spans": [{**SPAN, "start_ns": 9}]}).encode()),
+    ("a time that is none", json.dumps({"version": 1, "spans": [{**SPAN, "start_ns": -1}]}).encode()),
     ("an id twice", json.dumps({"version": 1, "spans": [SPAN, SPAN]}).encode()),
     ("its own parent", json.dumps({"version": 1, "spans": [{**SPAN, "parent_id": "a"}]}).encode()),
 )

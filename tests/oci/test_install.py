@@ -86,11 +86,12 @@ def install(host: Host, name: str, *arguments: str) -> str:
 
 
 def files(host: Host) -> dict[str, tuple[int, bytes]]:
-    """All files where ours may come, with their modes and contents."""
+    """All files where ours may come, with their modes and contents, but for what Python compiled."""
     found = {}
     for top in (HOOKS, "/etc/containers", "/etc/docker", "/usr/local/bin"):
         for file in filter(Path.is_file, host.file(top).rglob("*")):
-            found[str(file).partition("/root")[2]] = (file.stat().st_mode & 0o777, file.read_bytes())
+            if file.parent.name != "__pycache__":
+                found[str(file).partition("/root")[2]] = (file.stat().st_mode & 0o777, file.read_bytes())
     return found
 
 
@@ -125,15 +126,16 @@ def test_what_python_compiled_of_the_hook_is_removed_with_it(
     host_equal: None, host: Host, daemon: Daemon, engine: Engine
 ) -> None:
     before = files(host)
-    install(host, engine.name)
-    made = files(host)
-    engine.must(*engine.run("--rm", *asks(engine, [FIFTH])))
-    (compiled,) = files(host).keys() - made.keys()
-    assert compiled.startswith(f"{HOOKS}/__pycache__/nri_rdma_oci_hook.")
+    install(host, engine.name)  # it has the hook run, and so compiled
     folder = host.file(f"{HOOKS}/__pycache__")
-    assert (folder.stat().st_mode & 0o777, files(host)[compiled][0]) == (0o755, 0o644)
+    (compiled,) = folder.iterdir()
+    assert compiled.name.startswith("nri_rdma_oci_hook.")
+    assert (folder.stat().st_mode & 0o777, compiled.stat().st_mode & 0o777) == (0o755, 0o644)
+    made = compiled.stat().st_mtime_ns
+    engine.must(*engine.run("--rm", *asks(engine, [FIFTH])))
+    assert [it.stat().st_mtime_ns for it in folder.iterdir()] == [made]
     done = host.nri_rdma("uninstall", engine.name, "--dry-run")
-    assert f"--- {compiled}\n+++ /dev/null\n" in done.stdout
+    assert f"--- {HOOKS}/__pycache__/{compiled.name}\n+++ /dev/null\n" in done.stdout
     done = host.nri_rdma("uninstall", engine.name)
     assert (done.returncode, files(host), folder.exists()) == (0, before, False), done.stderr
 

@@ -74,6 +74,8 @@ def test_all_is_green_while_the_daemon_lives_and_red_when_it_is_dead(host_equal:
 def test_one_command_sets_up_annotations_and_cdi_devices(
     host_equal: None, host: Host, node: Fabric, podman: Podman, daemon: InsideHost
 ) -> None:
+    for other in host.cdi_dir.iterdir():  # where `cdi generate` has made the devices, install makes none
+        other.unlink()
     flags = ("--sysfs-root", str(node.sysfs), "--dev-root", str(node.dev))
     spec = host.cdi_dir / "nri-rdma-podman.json"
     shown = host.nri_rdma("install", "podman", "--dry-run", *flags).stdout

@@ -52,6 +52,7 @@ def test_a_stuck_attach_is_answered_before_the_deadline(daemon: Daemon, caplog: 
     begun = time.monotonic()
     daemon.start(seconds=0.1)
     assert time.monotonic() - begun < SOON / 2
+    assert daemon.rig.gate.reached.wait(SOON)
     begun = time.monotonic()
     assert refusal(NotReadyError, lambda: daemon.edits(seconds=0.05)).code is ErrorCode.NOT_READY
     daemon.stop(seconds=0.05)
@@ -64,6 +65,7 @@ def test_a_sandbox_that_goes_back_refuses_for_ever(daemon: Daemon, world: World)
     daemon.start()
     world.add_link(world.host, "rail0")  # the way home is blocked
     daemon.stop(seconds=0.05)
+    daemon.rig.clock.wait_for_one()  # until the next attempt to return it
     assert refusal(NotReadyError, daemon.edits).code is ErrorCode.RETURNING
     assert refusal(NotReadyError, daemon.start).code is ErrorCode.RETURNING
     assert daemon.holders == {"mlx5_0"}

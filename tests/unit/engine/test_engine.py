@@ -99,7 +99,7 @@ def test_a_stop_is_answered_when_the_devices_are_on_the_host_and_the_removal_whe
     overlapped.sandbox().attach_done.result(SOON)
     gate.stop_at = "before restore"
     overlapped.engine.stop_pod("sandbox-1", time.monotonic() + SOON)
-    assert gate.reached.is_set()
+    assert gate.reached.wait(SOON)
     assert [link.name for link in world.host.links.values() if link.name.startswith("rail")] == ["rail0"]
     assert world.snapshot() != before, "it has no addresses yet"
     world.remove_namespace(POD_PATH)  # as the runtime does once it is answered

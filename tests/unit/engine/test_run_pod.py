@@ -75,6 +75,7 @@ def test_two_pods_without_a_uid_are_two_pods(daemon: Daemon, world: World) -> No
 def test_a_sandbox_is_answered_for_before_its_attach_has_ended(overlapped: Daemon) -> None:
     overlapped.rig.gate.stop_at = "before move-netdev"
     overlapped.start()  # would wait for five seconds
+    assert overlapped.rig.gate.reached.wait(SOON)
     assert overlapped.sandbox().planned.done()
     assert not overlapped.sandbox().attach_done.done()
     assert "0 of 1 devices attached" in refusal(NotReadyError, overlapped.edits).what
@@ -249,7 +250,7 @@ def test_an_attach_that_fails_after_its_sandbox_started_is_told_to_every_contain
         done.result(SOON)
     error = refusal(NotReadyError, daemon.edits)
     assert (error.code, "injected" in error.detail) == (ErrorCode.ATTACH_FAILED, True)
-    assert [str(item.pod) for item in daemon.engine.unserved] == ["ml/train"]
+    wait_until(lambda: [str(item.pod) for item in daemon.engine.unserved] == ["ml/train"], "the pod in status")
     daemon.stop()
     assert daemon.engine.unserved == ()
 

@@ -75,8 +75,8 @@ def test_two_pods_without_a_uid_are_two_pods(daemon: Daemon, world: World) -> No
 def test_a_sandbox_is_answered_for_before_its_attach_has_ended(overlapped: Daemon) -> None:
     overlapped.rig.gate.stop_at = "before move-netdev"
     overlapped.start()  # would wait for five seconds
-    assert overlapped.rig.gate.reached.wait(SOON)
     assert overlapped.sandbox().planned.done()
+    assert overlapped.rig.gate.reached.wait(SOON)
     assert not overlapped.sandbox().attach_done.done()
     assert "0 of 1 devices attached" in refusal(NotReadyError, overlapped.edits).what
     overlapped.rig.gate.open.set()

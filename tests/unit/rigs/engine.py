@@ -36,7 +36,7 @@ from tests.unit.rigs.policies import EXCLUSIVE_FIRST
 
 PREFIX = "rdma.noderesource.dev"
 ONE = {f"{PREFIX}/pod": "1"}
-PAUSED = {State.UNDO_PAUSED, State.RELEASE_PAUSED}
+AWAITS_RETRY = {State.UNDO_PAUSED, State.RELEASE_PAUSED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +118,10 @@ class Daemon:
 
     def await_released(self, sandbox_id: str = "sandbox-1") -> None:
         """What comes right after an end, or after an attach that failed: devices that are home are free for others.
-        One that could not be made what it was is left to its next attempt."""
+        An undo that failed is left to its next attempt."""
         released = self.rig.sandboxes.being_released()
         home = [it for it in self.rig.sandboxes.of(sandbox_id) if it.undo_done in released]
-        wait_until(lambda: all(it.undo_done.done() or it.now.state in PAUSED for it in home), "the release", SOON)
+        wait_until(lambda: all(it.undo_done.done() or it.now.state in AWAITS_RETRY for it in home), "the release", SOON)
 
     def sandbox(self, sandbox_id: str = "sandbox-1") -> Attachment:
         found = self.rig.sandboxes.get(sandbox_id)

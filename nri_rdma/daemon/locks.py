@@ -48,8 +48,9 @@ class Sole:
         """Take the lock of the runtime. If the runtime has not started yet, create the folder of its socket, with the
         mode that the runtime would use."""
         try:
-            nri_socket.resolve().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._fds.append(_open(runtime_lock(nri_socket)))
+            lock = runtime_lock(nri_socket)
+            lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fds.append(_open(lock))
         except OSError as error:  # with one daemon, going on harms nobody; ending would harm every pod
             log.warning("cannot tell whether another daemon serves this runtime", extra={"error": str(error)})
             return
@@ -64,7 +65,7 @@ class Sole:
 
 def runtime_lock(nri_socket: Path) -> Path:
     """Return the path of the lock beside a runtime's socket."""
-    nri_socket = nri_socket.resolve()  # another daemon may use a symbolic link to it
+    nri_socket = Path(os.path.realpath(nri_socket))  # another daemon may use a symbolic link to it
     return nri_socket.with_name(f"{nri_socket.name}.nri-rdma.lock")
 
 

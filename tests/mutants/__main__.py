@@ -59,6 +59,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=40, help="how many")
     parser.add_argument("--rooms", nargs="+", default=ROOMS, help="folders of nri_rdma; default: %(default)s")
     options = parser.parse_args()
+    if options.count < 1:
+        parser.error(f"--count is {options.count}. Next: give 1 or more.")
     FOLDER.mkdir(parents=True, exist_ok=True)
     candidates = [*_candidates(options.rooms)]
     planted = random.Random(options.seed).sample(candidates, min(options.count, len(candidates)))

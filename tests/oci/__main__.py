@@ -28,6 +28,9 @@ def main() -> int:
     parser.add_argument("suites", nargs="*", help="Debian suites")
     parser.add_argument("--cost", type=int, default=0, metavar="STARTS", help="measure so many starts of each kind")
     options = parser.parse_args(given[:at])
+    known = [suite.name for suite in SUITES]
+    if unknown := [name for name in options.suites if name not in known]:
+        parser.error(f"there is no suite {unknown[0]}. Next: name one of {', '.join(known)}.")
     names = options.suites or [TRIXIE.name]
     if os.geteuid() != 0:
         print("oci: needs root, for namespaces. Next: run it as root.", file=sys.stderr)

@@ -59,6 +59,15 @@ def test_a_second_daemon_that_is_told_of_the_socket_by_a_link_is_refused(tmp_pat
     first.release()
 
 
+def test_a_socket_below_a_loop_of_links_is_warned_of_and_ends_no_daemon(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "run").symlink_to("again")
+    (tmp_path / "again").symlink_to("run")
+    Sole(tmp_path / "state", tmp_path / "run/nri.sock").release()
+    assert [record.message for record in caplog.records] == ["cannot tell whether another daemon serves this runtime"]
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702])
 def test_a_state_directory_that_others_may_write_is_refused_and_left_as_it_is(tmp_path: Path, mode: int) -> None:
     state = tmp_path / "state"

@@ -159,9 +159,9 @@ class FakeDeviceManager:
             plugin.prefers = options == whole(2, 1)
             for answer in plugin.channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch")(_EMPTY):
                 devices = [dict(fields(content)) for _number, content in fields(answer)]
-                plugin.devices = {device[1].decode(): device[2].decode() for device in devices}
+                plugin.lists += 1  # before its devices: who sees these has it counted
                 plugin.numa_nodes = {device[1].decode(): _numa_nodes(device.get(3, b"")) for device in devices}
-                plugin.lists += 1
+                plugin.devices = {device[1].decode(): device[2].decode() for device in devices}
                 self.plugins[resource] = plugin
         except (grpc.RpcError, ValueError):  # the plugin has ended; or our channel was closed (ValueError)
             pass

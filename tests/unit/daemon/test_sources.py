@@ -46,7 +46,7 @@ class Site:
         self.specs.mkdir()
         self.workers = Workers(1)
         self.listeners = Listeners()
-        settings = Settings(cdi_dirs=(self.specs,), kubelet_socket=folder / "kubelet.sock")
+        settings = Settings(cdi_dirs=(self.specs,), kubelet_socket=folder / "kubelet.sock", kubelet_wait=SOON)
         self.node = NodeCache(eight)
         self.others = Sources(settings, self.node, self.workers, self.listeners)
 
@@ -78,8 +78,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def _settle(site: Site) -> None:
-    """Wait until the worker has done what it was given."""
-    site.workers.submit("settled", lambda: None).result(SOON)
+    """Wait until the worker has done what it was given. Only tasks with one key keep their order."""
+    site.workers.submit("specs", lambda: None).result(SOON)
 
 
 def test_specs_are_read_when_it_is_opened_and_not_before(site: Site, caplog: pytest.LogCaptureFixture) -> None:

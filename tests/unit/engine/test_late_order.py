@@ -101,7 +101,7 @@ def test_a_share_that_waits_for_an_older_sandbox_does_not_hide_what_the_claims_a
     node.create("main", 0, cdi=(CLAIM_A,))
     node.node.refresh()
     both = container(make_pod("sandbox-2", path=OTHER_PATH), 0, 1, cdi=(CLAIM_A, CLAIM_B), share="mlx5_2")
-    node.engine.create_container(both, time.monotonic() + 1)
+    node.engine.create_container(both, time.monotonic() + 10)
     assert cdi_devices(node, "sandbox-2") == [CLAIM_A, CLAIM_B]
 
 
@@ -129,7 +129,7 @@ def test_the_nodes_of_a_share_that_was_reported_late_are_allocated(node: Node, w
     add_rail(world, "rail2")
     offer_ids(node)
     node.engine.offering.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
-    edits = node.engine.create_container(container(make_pod(), 2, share="mlx5_2"), time.monotonic() + 1)
+    edits = node.engine.create_container(container(make_pod(), 2, share="mlx5_2"), time.monotonic() + 10)
     assert "RDMA_DEVICES_NIC" in dict(edits.env)
 
 

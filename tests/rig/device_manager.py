@@ -159,7 +159,7 @@ class FakeDeviceManager:
             plugin.prefers = options == whole(2, 1)
             for answer in plugin.channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch")(_EMPTY):
                 devices = [dict(fields(content)) for _number, content in fields(answer)]
-                plugin.lists += 1  # before its devices: who sees these has it counted
+                plugin.lists += 1  # first: whoever sees the new devices also sees the new count
                 plugin.numa_nodes = {device[1].decode(): _numa_nodes(device.get(3, b"")) for device in devices}
                 plugin.devices = {device[1].decode(): device[2].decode() for device in devices}
                 self.plugins[resource] = plugin
